@@ -1,0 +1,109 @@
+//! `berth execute`: serves the coding tools of one directory (spec executor 2).
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use lexopt::prelude::*;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+
+use super::open::{Place, interruption, text};
+use super::{Error, Status, print};
+use crate::executor::CodingService;
+use crate::mcp::connection::Eras;
+use crate::mcp::stdio;
+use crate::os::child;
+use crate::tools::Settings;
+use crate::workspace::{Environment, Kind};
+
+const HELP: &str = "\
+berth execute serves the coding tools of a directory over MCP, on standard input and output, until the input ends.
+
+usage: berth execute [OPTION ...]
+
+  --root DIR            the directory the tools act in, and nowhere else [this one]
+  --max-read-bytes N    the most bytes of a file the tools read [2097152]
+  --pass-env A,B        variables that look like credentials but are passed to commands all the same
+  --kind K              what this place is, for the record: local, container or remote [remote]
+  --ref TEXT            which one it is, for the record [this host's name]
+  --mcp legacy          serve only the versions that begin with a handshake [all]
+
+example, for a client's configuration: {\"command\": \"berth\", \"args\": [\"execute\", \"--root\", \"/work\"]}
+";
+
+pub(super) fn run(parser: &mut lexopt::Parser) -> Result<Status, Error> {
+    let mut place = Place::default();
+    let mut eras = Eras::default();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return print(HELP),
+            Long("root") => place.root = Some(parser.value()?.into()),
+            Long("max-read-bytes") => {
+                let value = text(parser, "--max-read-bytes")?;
+                match value.parse::<u64>() {
+                    Ok(0) => {}
+                    Ok(bytes) => place.max_read_bytes = bytes,
+                    Err(_) => {
+                        return Err(Error::usage(format!("--max-read-bytes: {value:?} is not a number of bytes")));
+                    }
+                }
+            }
+            Long("pass-env") => {
+                let names = text(parser, "--pass-env")?;
+                place.options.pass_env =
+                    Environment::names(&names).map_err(|error| Error::usage(format!("--pass-env: {error}")))?;
+            }
+            Long("kind") => {
+                let kind = text(parser, "--kind")?;
+                place.options.kind = kind.parse::<Kind>().map_err(|error| Error::usage(format!("--kind: {error}")))?;
+            }
+            Long("ref") => place.options.reference = Some(text(parser, "--ref")?),
+            Long("mcp") => match text(parser, "--mcp")?.as_str() {
+                "legacy" => eras.modern = false,
+                "all" => eras.modern = true,
+                other => return Err(Error::usage(format!("--mcp: {other:?} is neither legacy nor all"))),
+            },
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    serve(place, eras)
+}
+
+fn serve(place: Place, eras: Eras) -> Result<Status, Error> {
+    let failed = |what: &str, error: io::Error| Error::new(Status::Failed, format!("{what}: {error}"));
+    let stop = interruption()?;
+    keep_commands_together();
+    let settings = Settings { max_read_bytes: place.max_read_bytes };
+    let workspace = Arc::new(place.workspace()?);
+    let (input, output) = take_streams().map_err(|error| failed("standard input and output", error))?;
+    let service = Arc::new(CodingService::new(workspace.clone(), settings));
+    stdio::serve(service, eras, input, output, &stop).map_err(|error| failed("threads", error))?;
+    workspace.end_processes();
+    Ok(Status::Done)
+}
+
+/// Makes this process the parent of whatever loses its own below it, and keeps its environment, which still holds what commands are not
+/// given, from them. Both are second walls: without them the first still stands.
+fn keep_commands_together() {
+    if let Err(error) = child::adopt_orphans() {
+        log::warn!("orphans are not adopted here: {error}");
+    }
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        log::warn!("other processes of this user may read this one's environment: {error}");
+    }
+}
+
+/// Takes standard input and output for the protocol alone: whatever else in this process reads finds nothing, and whatever prints
+/// reaches standard error (spec executor 2.2).
+fn take_streams() -> io::Result<(File, File)> {
+    let input = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let output = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
+    let nothing = File::open("/dev/null").or_else(|_| {
+        // A container with nothing in it has no /dev/null; a pipe without a writer reads as empty too.
+        let (read, _write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        Ok::<File, io::Error>(File::from(read))
+    })?;
+    rustix::stdio::dup2_stdin(&nothing)?;
+    rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
+    Ok((File::from(input), File::from(output)))
+}
