@@ -1,14 +1,14 @@
 //! `berth execute`: serves the coding tools of one directory (spec executor 2).
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
 use lexopt::prelude::*;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use super::open::{Place, interruption, text};
-use super::{Error, Status, print};
+use super::{Error, Status, clean, print};
 use crate::executor::CodingService;
 use crate::mcp::connection::Eras;
 use crate::mcp::stdio;
@@ -76,6 +76,11 @@ fn serve(place: Place, eras: Eras) -> Result<Status, Error> {
     let settings = Settings { max_read_bytes: place.max_read_bytes };
     let workspace = Arc::new(place.workspace()?);
     let (input, output) = take_streams().map_err(|error| failed("standard input and output", error))?;
+    if input.is_terminal() {
+        // A person who tries it out would see nothing at all.
+        let root = clean::line(&workspace.root().display().to_string());
+        let _ = writeln!(io::stderr(), "berth execute: serving {root} to an MCP client on standard input; end with ^D");
+    }
     let service = Arc::new(CodingService::new(workspace.clone(), settings));
     stdio::serve(service, eras, input, output, &stop).map_err(|error| failed("threads", error))?;
     workspace.end_processes();

@@ -148,7 +148,7 @@ mod tests {
 
     fn tool(tree: &Tree) -> Glob {
         let mut tool = Glob::new(&tree.workspace());
-        tool.limits = Limits { threads: 4, alone: Duration::ZERO, ..Limits::default() };
+        tool.limits = Limits { threads: Some(4), alone: Duration::ZERO, ..Limits::default() };
         tool
     }
 

@@ -214,7 +214,7 @@ mod tests {
 
     fn tool(tree: &Tree) -> Grep {
         let mut tool = Grep::new(&tree.workspace());
-        tool.limits = Limits { threads: 4, alone: Duration::ZERO, ..Limits::default() };
+        tool.limits = Limits { threads: Some(4), alone: Duration::ZERO, ..Limits::default() };
         tool
     }
 

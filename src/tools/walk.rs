@@ -6,7 +6,7 @@
 //! hands out directories in name order, so that a walk whose answer is full has seen the right files first.
 //!
 //! What bounds it: names are read in chunks of a fixed size; what waits is bounded by [`Limits`]; open descriptors are a few for
-//! each thread and one for every two thousand bytes of depth. What a bound leaves out is counted and told ([`Lost`]).
+//! each thread and one for every thousand bytes of depth. What a bound leaves out is counted and told ([`Lost`]).
 
 mod queue;
 mod worker;
@@ -16,8 +16,8 @@ use std::ffi::{CStr, OsStr};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,8 +34,8 @@ use worker::Worker;
 /// The bounds of one walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Threads, the caller's included.
-    pub(super) threads: usize,
+    /// Threads, the caller's included; as many as there are processors where it is `None`, and at most eight.
+    pub(super) threads: Option<usize>,
     /// How long the caller's thread works alone. Starting a thread costs 22 us; a small tree is done before one is worth that.
     pub(super) alone: Duration,
     /// The longest path below the start, in bytes; directories beyond are counted as [`Lost`].
@@ -46,10 +46,19 @@ pub(super) struct Limits {
     pub(super) report: Duration,
 }
 
+impl Limits {
+    fn threads(&self) -> usize {
+        /// Finding out means reading the control group's files, so it is done once and only for a walk that is large enough.
+        static PROCESSORS: OnceLock<usize> = OnceLock::new();
+        let processors = || thread::available_parallelism().map_or(1, |processors| processors.get().min(8));
+        self.threads.unwrap_or_else(|| *PROCESSORS.get_or_init(processors))
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            threads: thread::available_parallelism().map_or(1, |cores| cores.get().min(8)),
+            threads: None,
             alone: Duration::from_micros(200),
             path: 32 * 1024,
             waiting: 64 * 1024 * 1024,
@@ -313,14 +322,14 @@ mod tests {
 
     /// Limits under which even a small tree is walked by four threads.
     const EAGER: Limits = Limits {
-        threads: 4,
+        threads: Some(4),
         alone: Duration::ZERO,
         path: 32 * 1024,
         waiting: 64 * 1024 * 1024,
         report: Duration::from_secs(1),
     };
 
-    const ALONE: Limits = Limits { threads: 1, ..EAGER };
+    const ALONE: Limits = Limits { threads: Some(1), ..EAGER };
 
     struct Collect<'c> {
         found: &'c Mutex<Vec<String>>,

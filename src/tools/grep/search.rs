@@ -27,7 +27,7 @@ const FIRST_READ: usize = 64 * 1024;
 const MAX_TEXT: usize = 500;
 
 /// A file is searched in pieces of whole lines, each meant to take this long, so that a cancel is noticed between them.
-const PACE: Duration = Duration::from_millis(4);
+const PACE: Duration = Duration::from_millis(2);
 
 /// The bounds of a piece, in bytes. The smallest is what a pattern begins with: one with thousands of counted repetitions takes 10 us
 /// for a byte.

@@ -31,11 +31,11 @@ const SKIPPED: [&[u8]; 11] = [
 /// How many bytes of directory entries are read at a time, about a thousand names.
 const CHUNK: usize = 32 * 1024;
 
-/// A directory this many bytes of path below the last one that was kept open is kept open for those below it. Less than the 4096
+/// A directory this many bytes of path below the last one that was kept open is kept open for those below it. Far less than the 4096
 /// that a system call takes.
-const ANCHOR: usize = 2048;
+const ANCHOR: usize = 1024;
 
-/// Looking at the clock, at the queue and for a listener happens once for this many files.
+/// The clock is looked at once for this many files.
 const ROUND: usize = 16;
 
 /// A thread hands over half of its files when another has none, but not fewer than half of this.
@@ -142,10 +142,12 @@ impl<'scope, 'env, V: Visitor> Worker<'scope, 'env, V> {
             let bytes = name.to_bytes();
             let kind = match entry.file_type() {
                 // Not every file system says.
-                FileType::Unknown => match statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-                    Ok(stat) => kind(&stat),
-                    Err(_) => FileType::Unknown,
-                },
+                FileType::Unknown => {
+                    match statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT) {
+                        Ok(stat) => kind(&stat),
+                        Err(_) => FileType::Unknown,
+                    }
+                }
                 kind => kind,
             };
             match kind {
@@ -215,10 +217,10 @@ impl<'scope, 'env, V: Visitor> Worker<'scope, 'env, V> {
     fn recruit(&self) {
         let shared = self.shared;
         let threads = &shared.threads;
-        if threads.load(Relaxed) >= shared.limits.threads
-            || shared.queue.is_starved()
+        if shared.queue.is_starved()
             || shared.began.elapsed() < shared.limits.alone
-            || threads.fetch_add(1, Relaxed) >= shared.limits.threads
+            || threads.load(Relaxed) >= shared.limits.threads()
+            || threads.fetch_add(1, Relaxed) >= shared.limits.threads()
         {
             return;
         }
