@@ -76,17 +76,19 @@ pub fn mcp_message(input: &[u8]) {
 struct Sent(Mutex<Vec<Vec<u8>>>);
 
 impl Outlet for Sent {
-    fn send(&self, message: &[u8]) {
-        self.0.lock().expect("no panic before").push(message.to_vec());
+    fn send(&self, message: &mut dyn FnMut(&mut Vec<u8>)) {
+        let mut out = Vec::new();
+        message(&mut out);
+        self.send_behind_offers(out);
     }
 
     fn offer(&self, message: Vec<u8>, _droppable: bool) -> bool {
-        self.send(&message);
+        self.send_behind_offers(message);
         true
     }
 
     fn send_behind_offers(&self, message: Vec<u8>) {
-        self.send(&message);
+        self.0.lock().expect("no panic before").push(message);
     }
 }
 

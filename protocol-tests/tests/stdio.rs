@@ -674,3 +674,88 @@ fn what_was_asked_before_the_end_of_input_is_answered() {
     assert!(answers.iter().all(|answer: &Value| answer.get("result").is_some()));
     assert_ends(&mut server, Instant::now(), "exit 0");
 }
+
+/// What is kept from commands in their environment is not to be had from the server's own either.
+#[test]
+fn a_secret_in_the_servers_environment_is_not_to_be_read_from_outside() {
+    let root = directory();
+    let mut server = Launch::berth(root.path()).env("DEPLOY_TOKEN", "hush-hush").env("PLAIN", "plain-value").start();
+    server.initialize();
+    let shown = server.call_well(
+        "bash",
+        &json!({"command": "cat /proc/$PPID/environ; cat /proc/$(cut -d' ' -f4 /proc/$PPID/stat)/environ; env"}),
+    );
+    assert!(shown.contains("plain-value"), "{shown}");
+    assert!(!shown.contains("hush"), "{shown}");
+    if let Ok(environment) = fs::read(format!("/proc/{}/environ", server.pid())) {
+        assert!(!String::from_utf8_lossy(&environment).contains("hush"));
+    }
+    server.finish();
+}
+
+/// The members of a batch run side by side and the reading goes on, whichever threads are idle.
+#[test]
+fn a_batch_of_calls_that_wait_for_each_other_holds_up_neither_itself_nor_the_reading() {
+    let root = directory();
+    let mut server = Launch::berth(root.path()).start();
+    server.request("initialize", &json!({"protocolVersion": "2025-03-26", "capabilities": {}}));
+    // Some threads become idle.
+    for _ in 0..3 {
+        server.call_well("bash", &json!({"command": "true"}));
+    }
+    let call = |id: i64, command: &str| {
+        json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
+            "params": {"name": "bash", "arguments": {"command": command, "timeout_seconds": 100}}})
+    };
+    let wait = "while [ ! -e flag ]; do sleep 0.05; done";
+    server.send(&json!([call(7001, wait), call(7002, wait)]));
+    server.send(&json!([call(7003, wait), call(7004, wait)]));
+    server.request("ping", &json!({}));
+    server.send(&json!([call(7005, wait), call(7006, "touch flag")]));
+    for id in 7001..=7006 {
+        assert_eq!(server.answer(id)["result"]["content"][0]["text"], "[exit 0]");
+    }
+    server.finish();
+}
+
+/// A client that reads nothing, with more calls waiting than there are threads, does not put off the end.
+#[test]
+fn answers_that_nobody_reads_do_not_put_off_the_end() {
+    let root = directory();
+    fs::write(root.path().join("big"), ("x".repeat(400) + "\n").repeat(4000)).unwrap();
+    let mut server = Launch::berth(root.path()).hold_output().start();
+    server.begin("initialize", &json!({"protocolVersion": "2025-11-25", "capabilities": {}}));
+    for _ in 0..200 {
+        server.begin_call("grep", &json!({"pattern": "x", "path": "big", "max_results": 10_000}));
+    }
+    // Every thread there can be has its answer ready, or its turn to wait.
+    let busy = procfs::eventually(DEADLINE, || (procfs::threads(server.pid()) >= 64).then_some(()));
+    assert!(busy.is_some(), "{} threads", procfs::threads(server.pid()));
+    let start = Instant::now();
+    server.signal(Signal::TERM);
+    assert_ends(&mut server, start, "exit 0");
+    assert!(start.elapsed() < Duration::from_secs(4), "took {:?}", start.elapsed());
+}
+
+/// Parameters are held for calls that wait: so many bytes of them and no more.
+#[test]
+fn what_is_held_for_calls_that_wait_is_bounded_in_bytes_too() {
+    let root = directory();
+    let mut server = berth(&root);
+    let waiting: Vec<i64> = (0..64)
+        .map(|_| server.begin_call("bash", &json!({"command": "sleep 1000", "timeout_seconds": 1000})))
+        .collect();
+    let content = "a".repeat(8 * 1024 * 1024);
+    let writes: Vec<i64> =
+        (0..12).map(|n| server.begin_call("write", &json!({"path": format!("f{n}"), "content": content}))).collect();
+    // The last ones are refused while the first ones wait.
+    let refused = server.answer(*writes.last().unwrap());
+    assert!(refused["error"]["message"].as_str().unwrap().contains("too many requests"), "{refused}");
+    assert!(server.peak_memory() < 300 * MIB, "{}", server.peak_memory());
+    for call in waiting {
+        server.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call}}));
+    }
+    let done = writes.iter().rev().skip(1).filter(|call| server.answer(**call)["result"].is_object()).count();
+    assert!((4..=8).contains(&done), "{done} writes were done");
+    server.finish();
+}

@@ -8,10 +8,11 @@ use serde_json::{Map, Value as Json};
 use super::ask::{Reply, yes_or_no};
 use super::open::{Output, Place, interruption, text};
 use super::tools::takes;
-use super::{Error, Status, clean, print};
+use super::{Error, Status, clean, print, print_json};
 use crate::executor::{self, only_looks};
 use crate::jsonrpc::strict;
 use crate::mcp::types::{CallResult, Content, Tool};
+use crate::os::cancel::Cancel;
 use crate::tools::Progress;
 
 const HELP: &str = "\
@@ -74,7 +75,7 @@ pub(super) fn run(parser: &mut lexopt::Parser) -> Result<Status, Error> {
         None => typed(tool, asked.pairs)?,
     };
     if !asked.yes && !only_looks(tool) {
-        allowed(&name, &arguments)?;
+        allowed(&name, &arguments, &cancel)?;
     }
     let outcome = executor.call(&name, arguments, &cancel, &ToStderr);
     drop(executor);
@@ -103,11 +104,12 @@ impl Asked {
 }
 
 /// Asks the person whether a call that may change something is to run.
-fn allowed(name: &str, arguments: &Map<String, Json>) -> Result<(), Error> {
+fn allowed(name: &str, arguments: &Map<String, Json>, cancel: &Cancel) -> Result<(), Error> {
     let call = clean::line(&format!("{name} {}", Json::Object(arguments.clone())));
-    match yes_or_no(&format!("run {call}?")) {
+    match yes_or_no(&format!("run {call}?"), cancel) {
         Reply::Yes => Ok(()),
         Reply::No => Err(Error::new(Status::Failed, "not run")),
+        Reply::Interrupted => Err(Error::new(Status::Interrupted, "interrupted")),
         Reply::Nobody => {
             let what = format!("{name} may change things, and there is no terminal to ask on");
             Err(Error::new(Status::Unanswered, what).hint("--yes runs it without asking"))
@@ -160,7 +162,7 @@ fn typed(tool: &Tool, pairs: Vec<(String, String)>) -> Result<Map<String, Json>,
         };
         let wrong = |kind: &str| Error::usage(format!("{key}: {value:?} is not {kind}"));
         let typed = match property.get("type").and_then(Json::as_str) {
-            Some("integer") => value.parse::<i64>().map_err(|_| wrong("a whole number"))?.into(),
+            Some("integer") => whole(&value).ok_or_else(|| wrong("a whole number of 64 bits"))?,
             Some("number") => {
                 let number = value.parse::<f64>().ok().and_then(serde_json::Number::from_f64);
                 Json::Number(number.ok_or_else(|| wrong("a number"))?)
@@ -174,6 +176,11 @@ fn typed(tool: &Tool, pairs: Vec<(String, String)>) -> Result<Map<String, Json>,
         }
     }
     Ok(arguments)
+}
+
+/// A whole number of either sign, as far as 64 bits reach.
+fn whole(text: &str) -> Option<Json> {
+    text.parse::<i64>().map(Json::from).or_else(|_| text.parse::<u64>().map(Json::from)).ok()
 }
 
 fn show(result: &CallResult, output: Output) -> Result<Status, Error> {
@@ -191,7 +198,7 @@ fn show(result: &CallResult, output: Output) -> Result<Status, Error> {
         let shown = Shown { content, structured_content: structured_content.as_ref(), is_error: *is_error };
         let json = serde_json::to_string(&shown)
             .map_err(|error| Error::new(Status::Failed, format!("the result has no JSON form: {error}")))?;
-        return print(&(json + "\n")).map(|_| status);
+        return print_json(json).map(|_| status);
     }
     let mut words: String = result.content.iter().map(words).collect();
     if result.is_error {

@@ -5,14 +5,12 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
 use lexopt::prelude::*;
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
-use super::open::{Place, interruption, text};
+use super::open::{Place, interruption, keep_commands_together, text};
 use super::{Error, Status, clean, print};
 use crate::executor::CodingService;
 use crate::mcp::connection::Eras;
 use crate::mcp::stdio;
-use crate::os::child;
 use crate::tools::Settings;
 use crate::workspace::{Environment, Kind};
 
@@ -85,17 +83,6 @@ fn serve(place: Place, eras: Eras) -> Result<Status, Error> {
     stdio::serve(service, eras, input, output, &stop).map_err(|error| failed("threads", error))?;
     workspace.end_processes();
     Ok(Status::Done)
-}
-
-/// Makes this process the parent of whatever loses its own below it, and keeps its environment, which still holds what commands are not
-/// given, from them. Both are second walls: without them the first still stands.
-fn keep_commands_together() {
-    if let Err(error) = child::adopt_orphans() {
-        log::warn!("orphans are not adopted here: {error}");
-    }
-    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-        log::warn!("other processes of this user may read this one's environment: {error}");
-    }
 }
 
 /// Takes standard input and output for the protocol alone: whatever else in this process reads finds nothing, and whatever prints

@@ -10,7 +10,7 @@ mod tools;
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use lexopt::prelude::*;
@@ -87,6 +87,8 @@ usage: berth COMMAND [OPTION ...]
 
 /// Runs the program: arguments in, exit status out. The result goes to standard output, everything else to standard error.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    // First of all, while there is one thread.
+    crate::os::environment::hide(crate::workspace::is_credential);
     log::start();
     if let Err(error) = crate::os::signal::ignore_fatal_writes() {
         ::log::warn!("signals: {error}");
@@ -126,6 +128,12 @@ fn run(parser: &mut lexopt::Parser) -> (Option<&'static str>, Result<Status, Err
         },
         Some(other) => (None, Err(other.unexpected().into())),
     }
+}
+
+/// Prints a line of JSON. A terminal gets what it would obey as escapes, which mean the same to a reader of JSON.
+fn print_json(json: String) -> Result<Status, Error> {
+    let json = if io::stdout().is_terminal() { clean::json(&json) } else { json };
+    print(&(json + "\n"))
 }
 
 /// Prints a command's result. A reader that left early is no failure of ours.

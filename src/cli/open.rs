@@ -4,10 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lexopt::ValueExt;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use super::{Error, Status};
 use crate::executor::{Executor, InProcess, Remote, Target};
 use crate::os::cancel::Cancel;
+use crate::os::child;
 use crate::os::signal::Termination;
 use crate::tools::{DEFAULT_MAX_READ_BYTES, Settings};
 use crate::workspace::{Options, Workspace};
@@ -44,6 +46,7 @@ impl Place {
     pub(super) fn executor(self, cancel: &Cancel) -> Result<Box<dyn Executor>, Error> {
         match &self.target {
             Target::Here => {
+                keep_commands_together();
                 let settings = Settings { max_read_bytes: self.max_read_bytes };
                 Ok(Box::new(InProcess::new(Arc::new(self.workspace()?), &settings)))
             }
@@ -87,6 +90,17 @@ pub(super) fn interruption() -> Result<Cancel, Error> {
     };
     std::thread::Builder::new().name("signals".into()).stack_size(64 * 1024).spawn(wait).map_err(failed)?;
     Ok(cancel)
+}
+
+/// Makes this process the parent of whatever loses its own below it, and keeps its environment, which still holds what commands are not
+/// given, from them. Both are second walls: without them the first still stands.
+pub(super) fn keep_commands_together() {
+    if let Err(error) = child::adopt_orphans() {
+        log::warn!("orphans are not adopted here: {error}");
+    }
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        log::warn!("other processes of this user may read this one's environment: {error}");
+    }
 }
 
 /// How a result is printed.

@@ -4,7 +4,7 @@ use lexopt::prelude::*;
 use serde::Serialize;
 
 use super::open::{Output, Place, interruption};
-use super::{Error, Status, clean, print};
+use super::{Error, Status, clean, print, print_json};
 use crate::executor::only_looks;
 use crate::mcp::types::Tool;
 
@@ -44,7 +44,7 @@ pub(super) fn run(parser: &mut lexopt::Parser) -> Result<Status, Error> {
             }
             let listing = serde_json::to_string(&Listing { tools: executor.tools() })
                 .map_err(|error| Error::new(Status::Failed, format!("the listing has no JSON form: {error}")))?;
-            print(&(listing + "\n"))
+            print_json(listing)
         }
     }
 }

@@ -83,51 +83,64 @@ impl Drop for Waiter<'_> {
 
 /// The peer's requests that are being carried out, and the switch that ends each.
 #[derive(Default)]
-pub struct InFlight(Mutex<HashMap<Id, Cancel>>);
+pub struct InFlight(Mutex<Running>);
+
+#[derive(Default)]
+struct Running {
+    /// Each request's switch, and how many bytes are held for it.
+    requests: HashMap<Id, (Cancel, usize)>,
+    bytes: usize,
+}
 
 impl InFlight {
-    /// Takes a request in. Refused when one of that id is under way (spec mcp 1.6) or `most` are.
-    pub fn begin(&self, id: &Id, most: usize) -> Result<Cancel, Refusal> {
+    /// Takes a request in, for which `bytes` are held. Refused when one of that id is under way (spec mcp 1.6), when `most` are, or when
+    /// more than `most_bytes` would be held for all of them together; one alone may be as large as it likes.
+    pub fn begin(&self, id: &Id, bytes: usize, most: usize, most_bytes: usize) -> Result<Cancel, Refusal> {
         let mut running = lock(&self.0);
-        if running.contains_key(id) {
+        if running.requests.contains_key(id) {
             return Err(Refusal::SameId);
         }
-        if running.len() >= most {
+        let held = running.bytes.saturating_add(bytes);
+        if running.requests.len() >= most || (held > most_bytes && !running.requests.is_empty()) {
             return Err(Refusal::TooMany);
         }
         let cancel = Cancel::new();
-        running.insert(id.clone(), cancel.clone());
+        running.requests.insert(id.clone(), (cancel.clone(), bytes));
+        running.bytes = held;
         Ok(cancel)
     }
 
     /// A request is done: true when it may be answered, false when it was cancelled meanwhile.
     pub fn end(&self, id: &Id) -> bool {
-        lock(&self.0).remove(id).is_some_and(|cancel| !cancel.is_cancelled())
+        let mut running = lock(&self.0);
+        let Some((cancel, bytes)) = running.requests.remove(id) else { return false };
+        running.bytes = running.bytes.saturating_sub(bytes);
+        !cancel.is_cancelled()
     }
 
     /// Throws a request's switch; false when none of that id is under way, which is no error (spec mcp 4.2).
     pub fn cancel(&self, id: &Id) -> bool {
         let found = {
             let running = lock(&self.0);
-            running.get(id).or_else(|| running.get(&id.lenient()?)).cloned()
+            running.requests.get(id).or_else(|| running.requests.get(&id.lenient()?)).map(|(cancel, _)| cancel.clone())
         };
         found.map(|cancel| cancel.cancel()).is_some()
     }
 
     /// Throws every switch.
     pub fn cancel_all(&self) {
-        let all: Vec<Cancel> = lock(&self.0).values().cloned().collect();
+        let all: Vec<Cancel> = lock(&self.0).requests.values().map(|(cancel, _)| cancel.clone()).collect();
         all.iter().for_each(Cancel::cancel);
     }
 
     /// Whether a request of this id is under way.
     pub fn contains(&self, id: &Id) -> bool {
-        lock(&self.0).contains_key(id)
+        lock(&self.0).requests.contains_key(id)
     }
 
     /// How many are under way.
     pub fn count(&self) -> usize {
-        lock(&self.0).len()
+        lock(&self.0).requests.len()
     }
 }
 
@@ -136,7 +149,7 @@ impl InFlight {
 pub enum Refusal {
     /// Another with this id is under way.
     SameId,
-    /// As many as may be are under way.
+    /// As many as may be are under way, or as large ones.
     TooMany,
 }
 
@@ -181,14 +194,28 @@ mod tests {
     fn a_cancelled_request_is_not_answered_and_an_id_is_used_once_at_a_time() {
         let running = InFlight::default();
         let zero = Id::from(0);
-        let cancel = running.begin(&zero, 2).unwrap();
-        assert_eq!(running.begin(&zero, 2).unwrap_err(), Refusal::SameId);
-        assert!(running.begin(&Id::String("0".into()), 2).is_ok());
-        assert_eq!(running.begin(&Id::from(5), 2).unwrap_err(), Refusal::TooMany);
+        let begin = |id: &Id| running.begin(id, 1, 2, 10);
+        let cancel = begin(&zero).unwrap();
+        assert_eq!(begin(&zero).unwrap_err(), Refusal::SameId);
+        assert!(begin(&Id::String("0".into())).is_ok());
+        assert_eq!(begin(&Id::from(5)).unwrap_err(), Refusal::TooMany);
         assert!(running.cancel(&zero));
         assert!(cancel.is_cancelled());
         assert!(!running.end(&zero));
         assert!(running.end(&Id::String("0".into())));
         assert!(!running.cancel(&zero));
+    }
+
+    #[test]
+    fn what_is_held_is_bounded_but_for_one_alone() {
+        let running = InFlight::default();
+        let begin = |id: i64, bytes| running.begin(&Id::from(id), bytes, 100, 10);
+        assert!(begin(1, 50).is_ok());
+        assert_eq!(begin(2, 1).unwrap_err(), Refusal::TooMany);
+        running.end(&Id::from(1));
+        assert!(begin(2, 6).is_ok() && begin(3, 4).is_ok());
+        assert_eq!(begin(4, 1).unwrap_err(), Refusal::TooMany);
+        running.end(&Id::from(2));
+        assert!(begin(4, 6).is_ok());
     }
 }

@@ -27,18 +27,22 @@ use crate::os::cancel::Cancel;
 /// The most requests of one connection that are carried out or wait for it at a time; one more is refused.
 pub const IN_FLIGHT_MAX: usize = 1024;
 
+/// The most bytes of parameters that are held for them together; beyond it a request is refused unless it is the only one.
+pub const IN_FLIGHT_MAX_BYTES: usize = 64 * 1024 * 1024;
+
 /// The most resources a client with a handshake may watch.
 pub(super) const WATCHED_MAX: usize = 1024;
 
 /// A connection's way out. Each message is one line without its end.
 pub trait Outlet: Send + Sync {
-    /// Sends a message that must arrive; waits while the client does not read.
-    fn send(&self, message: &[u8]);
+    /// Sends a message that must arrive; waits while the client does not read. `message` writes it once it is its turn, so that of many
+    /// answers that wait only one stands in memory twice.
+    fn send(&self, message: &mut dyn FnMut(&mut Vec<u8>));
 
     /// Sends a message without ever waiting; false when it is lost because too many wait. `droppable` ones are lost sooner.
     fn offer(&self, message: Vec<u8>, droppable: bool) -> bool;
 
-    /// Sends a message that must arrive, behind everything that was offered before it.
+    /// Sends a message that must arrive, behind everything that was offered before it; waits while too much waits.
     fn send_behind_offers(&self, message: Vec<u8>);
 }
 
@@ -262,7 +266,12 @@ impl Connection {
                     out.push(b'\n');
                 }
             }
-            None => match self.running.begin(&id, IN_FLIGHT_MAX) {
+            None => match self.running.begin(
+                &id,
+                params.map_or(0, |params| params.get().len()),
+                IN_FLIGHT_MAX,
+                IN_FLIGHT_MAX_BYTES,
+            ) {
                 Ok(cancel) => jobs.push(Job {
                     connection: self.clone(),
                     opened: admitted.opened,
@@ -279,7 +288,10 @@ impl Connection {
                     &id,
                     &ErrorObject::new(
                         code::INTERNAL_ERROR,
-                        format!("{IN_FLIGHT_MAX} requests are under way, which is the most; wait for some to end"),
+                        format!(
+                            "too many requests are under way: at most {IN_FLIGHT_MAX}, and {} MiB of parameters; wait for some to end",
+                            IN_FLIGHT_MAX_BYTES >> 20
+                        ),
                     ),
                 ),
             },
@@ -329,7 +341,11 @@ impl Connection {
             state.opened.replace(opened)
         };
         if let Some(replaced) = replaced {
-            replaced.session.close();
+            // Closing may block, and this thread reads.
+            let close = move || replaced.session.close();
+            if let Err(error) = std::thread::Builder::new().name("mcp-close".into()).spawn(close) {
+                log::warn!("a session that was replaced is not closed: {error}");
+            }
         }
         Ok(result)
     }
@@ -473,16 +489,22 @@ impl Job {
             Ok((outcome, offered)) => (outcome, offered),
             Err(_) => (Err(panicked(&self.method)), true),
         };
-        let mut message = Vec::new();
-        write_outcome(&mut message, &self.id, &outcome, self.client.version, &self.opened.server);
         if !connection.running.end(&self.id) {
             return;
         }
+        let (version, server) = (self.client.version, &self.opened.server);
         if offered {
+            let mut message = Vec::new();
+            write_outcome(&mut message, &self.id, &outcome, version, server);
             connection.outlet.send_behind_offers(message);
         } else {
-            connection.outlet.send(&message);
+            connection.outlet.send(&mut |out| write_outcome(out, &self.id, &outcome, version, server));
         }
+    }
+
+    /// Gives the request up unrun and unanswered: the connection is over.
+    pub fn abandon(self) {
+        self.connection.running.end(&self.id);
     }
 }
 

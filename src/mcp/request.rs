@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -174,14 +175,36 @@ impl<'a> Envelope<'a> {
             meta: Option<Envelope<'a>>,
         }
         let Some(params) = params else { return Ok(Self::default()) };
-        let params: Params<'a> = read(params)?;
-        let envelope = params.meta.unwrap_or_default();
+        let envelope = match serde_json::from_str::<Params<'a>>(params.get()) {
+            Ok(params) => params.meta.unwrap_or_default(),
+            Err(error) => Self::of_the_handshake(params, &error)?,
+        };
         if let Some(token) = envelope.token
             && jsonrpc::Id::parse(token).is_none()
         {
-            return Err(invalid_params("\"progressToken\" must be a string or an integer"));
+            return Err(invalid_params("\"progressToken\" must be a string of at most 1 KiB or an integer"));
         }
         Ok(envelope)
+    }
+
+    /// With a handshake only the token has a meaning; what else stands there is the client's own, whatever it is called.
+    fn of_the_handshake(params: &'a RawValue, error: &serde_json::Error) -> Result<Self, ErrorObject> {
+        #[derive(Deserialize)]
+        struct Params<'a> {
+            #[serde(borrow, default, rename = "_meta")]
+            meta: Option<Meta<'a>>,
+        }
+        #[derive(Deserialize)]
+        struct Meta<'a> {
+            #[serde(borrow, rename = "progressToken")]
+            token: Option<&'a RawValue>,
+            #[serde(rename = "io.modelcontextprotocol/protocolVersion")]
+            version: Option<IgnoredAny>,
+        }
+        match serde_json::from_str::<Params<'a>>(params.get()) {
+            Ok(Params { meta: Some(Meta { token, version: None }) }) => Ok(Self { token, ..Self::default() }),
+            _ => Err(invalid_params(format!("\"_meta\" does not fit: {error}"))),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
@@ -41,7 +41,10 @@ const WAITING_DROPPABLE_MAX: usize = 32;
 const GRACE: Duration = Duration::from_millis(50);
 
 /// How long a cancelled request may take to end.
-const CANCELLED_GRACE: Duration = Duration::from_secs(5);
+const CANCELLED_GRACE: Duration = Duration::from_secs(2);
+
+/// How many bytes may wait behind a client that does not read before an answer waits to be queued.
+const WAITING_MAX_BYTES: usize = 16 * 1024 * 1024;
 
 /// Why a server ended; none of them is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +78,7 @@ pub fn serve(
             answers: Vec::new(),
             jobs: Vec::new(),
         }),
-        state: Mutex::new(CrewState { threads: 1, idle: 0, waiting: VecDeque::new() }),
+        state: Mutex::new(CrewState { threads: 0, idle: 0, waiting: VecDeque::new() }),
         changed: Condvar::new(),
         over: AtomicBool::new(false),
         connection: connection.clone(),
@@ -85,7 +88,9 @@ pub fn serve(
     let _hook = stop.on_cancel(move || {
         let _ = ended.try_send(End::Stopped);
     });
-    spawn(&crew)?;
+    if !crew.enlist(&mut crew.state(), &mut None) {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
     // The crew holds a sender, so the channel stays open.
     let end = end.recv().unwrap_or(End::Stopped);
     crew.over.store(true, Ordering::SeqCst);
@@ -93,6 +98,8 @@ pub fn serve(
         crew.wait_for_requests(GRACE);
     }
     connection.close();
+    let waiting = std::mem::take(&mut crew.state().waiting);
+    waiting.into_iter().for_each(Job::abandon);
     crew.wait_for_requests(CANCELLED_GRACE);
     outlet.finish();
     Ok(end)
@@ -145,26 +152,29 @@ struct CrewState {
     waiting: VecDeque<Job>,
 }
 
-fn spawn(crew: &Arc<Crew>) -> io::Result<()> {
-    let crew = crew.clone();
-    std::thread::Builder::new().name("mcp-stdio".into()).stack_size(STACK_BYTES).spawn(move || crew.work()).map(drop)
-}
-
 impl Crew {
     /// What each thread does: lead until there is something that may block, do that, and line up again.
-    fn work(self: Arc<Self>) {
+    fn work(self: Arc<Self>, first: Option<Job>) {
+        // A thread that was started to take the badge takes it, whatever waits in the queue: nobody else may be there to read.
+        let mut may_do_other_work = first.is_some();
+        if let Some(job) = first {
+            self.run(job);
+        }
         loop {
             {
                 let mut state = self.state();
-                if let Some(job) = state.waiting.pop_front() {
-                    drop(state);
-                    self.run(job);
-                    continue;
+                if may_do_other_work {
+                    if let Some(job) = state.waiting.pop_front() {
+                        drop(state);
+                        self.run(job);
+                        continue;
+                    }
+                    if state.idle >= IDLE_MAX || self.over.load(Ordering::SeqCst) {
+                        state.threads -= 1;
+                        return;
+                    }
                 }
-                if state.idle >= IDLE_MAX || self.over.load(Ordering::SeqCst) {
-                    state.threads -= 1;
-                    return;
-                }
+                may_do_other_work = true;
                 state.idle += 1;
             }
             let input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
@@ -188,6 +198,15 @@ impl Crew {
 
     /// Reads and answers until a request may block, which is the caller's to run once the badge is down; `None` at the end of the input.
     fn lead(self: &Arc<Self>, mut input: MutexGuard<'_, Input>) -> Option<Job> {
+        {
+            // What a batch left in the queue is done first, while another who waits for the badge can take it.
+            let mut state = self.state();
+            if state.idle > 0
+                && let Some(job) = state.waiting.pop_front()
+            {
+                return Some(job);
+            }
+        }
         loop {
             if self.over.load(Ordering::SeqCst) {
                 return None;
@@ -225,33 +244,49 @@ impl Crew {
         }
     }
 
-    /// Finds threads for jobs: the leader takes the first itself when another can take the badge; the others, which only a batch has, and
-    /// those that find every thread taken wait in the queue, where each thread looks before it lines up.
+    /// Finds threads for jobs: the leader takes the first itself when another can take the badge. Each further one, which only a batch has,
+    /// gets a thread of its own; those that find every thread taken wait in the queue, where each thread looks when it is done.
     fn place(self: &Arc<Self>, jobs: &mut Vec<Job>) -> Option<Job> {
         let mut mine = None;
         for job in jobs.drain(..) {
             let mut state = self.state();
-            let relieved = state.idle > 0 || (state.threads < THREADS_MAX && self.enlist(&mut state));
             // Without a second thread there is nobody to take from the queue, so the leader does it and reads on afterwards.
-            if (relieved || state.threads == 1) && mine.is_none() {
+            if mine.is_none() && (state.idle > 0 || self.enlist(&mut state, &mut None) || state.threads == 1) {
                 mine = Some(job);
-            } else {
-                state.waiting.push_back(job);
+                continue;
+            }
+            let mut job = Some(job);
+            if !self.enlist(&mut state, &mut job) {
+                state.waiting.extend(job);
             }
         }
         mine
     }
 
-    /// Starts a thread, which looks in the queue first and lines up for the badge then.
-    fn enlist(self: &Arc<Self>, state: &mut CrewState) -> bool {
-        match spawn(self) {
-            Ok(()) => state.threads += 1,
+    /// Starts a thread, for the badge or for a job, which is taken then; false where as many as may be are there or none can be started.
+    fn enlist(self: &Arc<Self>, state: &mut CrewState, job: &mut Option<Job>) -> bool {
+        if state.threads >= THREADS_MAX {
+            return false;
+        }
+        // The job is handed over in a cell of its own, so that it is still there when no thread can be started.
+        let handed = Arc::new(Mutex::new(job.take()));
+        let crew = self.clone();
+        let theirs = handed.clone();
+        let run = move || {
+            let job = theirs.lock().unwrap_or_else(PoisonError::into_inner).take();
+            crew.work(job);
+        };
+        match std::thread::Builder::new().name("mcp-stdio".into()).stack_size(STACK_BYTES).spawn(run) {
+            Ok(_) => {
+                state.threads += 1;
+                true
+            }
             Err(error) => {
                 log::warn!("no further thread: {error}");
-                return false;
+                *job = handed.lock().unwrap_or_else(PoisonError::into_inner).take();
+                false
             }
         }
-        true
     }
 
     /// Waits until no request is under way, for at most `grace`.
@@ -282,16 +317,91 @@ struct Writer {
 }
 
 struct Behind {
-    queue: Sender<Vec<u8>>,
+    queue: Arc<Queue>,
     /// Disconnected once the queue has been written.
     done: Receiver<()>,
+}
+
+/// Messages that wait to be written, bounded in number for those that can be lost and in bytes for those that cannot.
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    messages: VecDeque<Vec<u8>>,
+    bytes: usize,
+    closed: bool,
+}
+
+impl Queue {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a message unless `most` wait, or too many bytes.
+    fn offer(&self, message: Vec<u8>, most: usize) -> bool {
+        let mut waiting = self.waiting();
+        if waiting.closed || waiting.messages.len() >= most || waiting.bytes >= WAITING_MAX_BYTES {
+            return false;
+        }
+        self.push(&mut waiting, message);
+        true
+    }
+
+    /// Queues a message once there is room.
+    fn push_when_there_is_room(&self, message: Vec<u8>) {
+        let mut waiting = self.waiting();
+        while waiting.bytes >= WAITING_MAX_BYTES && !waiting.closed {
+            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        if !waiting.closed {
+            self.push(&mut waiting, message);
+        }
+    }
+
+    fn push(&self, waiting: &mut Waiting, message: Vec<u8>) {
+        waiting.bytes = waiting.bytes.saturating_add(message.len());
+        waiting.messages.push_back(message);
+        self.changed.notify_all();
+    }
+
+    /// The next message; `None` once the queue is closed and empty.
+    fn pop(&self) -> Option<Vec<u8>> {
+        let mut waiting = self.waiting();
+        loop {
+            if let Some(message) = waiting.messages.pop_front() {
+                waiting.bytes = waiting.bytes.saturating_sub(message.len());
+                self.changed.notify_all();
+                return Some(message);
+            }
+            if waiting.closed {
+                return None;
+            }
+            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn close(&self) {
+        self.waiting().closed = true;
+        self.changed.notify_all();
+    }
 }
 
 impl Writer {
     /// Writes whole lines. A client that does not read makes this wait, and with it the reading of its requests: that is the bound on
     /// what it can have waiting.
     fn write(&self, bytes: &[u8]) {
-        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        self.write_to(&mut **self.stream(), bytes);
+    }
+
+    fn stream(&self) -> MutexGuard<'_, Box<dyn Sink + Send>> {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_to(&self, stream: &mut (dyn Sink + Send), bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
             let written = match stream.write(rest) {
@@ -328,18 +438,18 @@ impl Output {
     }
 
     /// The queue of what is offered; `None` when its thread cannot be started.
-    fn queue(&self) -> Option<Sender<Vec<u8>>> {
+    fn queue(&self) -> Option<Arc<Queue>> {
         let mut behind = self.behind.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(behind) = &*behind {
             return Some(behind.queue.clone());
         }
-        let (queue, waiting) = bounded::<Vec<u8>>(WAITING_MAX);
+        let queue = Arc::new(Queue::default());
         let (alive, done) = bounded::<()>(0);
-        let writer = self.writer.clone();
+        let (writer, theirs) = (self.writer.clone(), queue.clone());
         let started = std::thread::Builder::new().name("mcp-notify".into()).stack_size(STACK_BYTES).spawn(move || {
             // Dropped with the thread, which is how its end is seen.
             let _alive = alive;
-            for message in waiting {
+            while let Some(message) = theirs.pop() {
                 writer.write(&message);
             }
         });
@@ -355,40 +465,35 @@ impl Output {
     fn finish(&self) {
         let behind = self.behind.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Behind { queue, done }) = behind {
-            drop(queue);
+            queue.close();
             let _ = done.recv_timeout(GRACE);
         }
     }
 }
 
 impl Outlet for Output {
-    fn send(&self, message: &[u8]) {
-        let mut line = Vec::with_capacity(message.len() + 1);
-        line.extend_from_slice(message);
+    fn send(&self, message: &mut dyn FnMut(&mut Vec<u8>)) {
+        let mut stream = self.writer.stream();
+        let mut line = Vec::new();
+        message(&mut line);
         line.push(b'\n');
-        self.writer.write(&line);
+        self.writer.write_to(&mut **stream, &line);
     }
 
     fn offer(&self, mut message: Vec<u8>, droppable: bool) -> bool {
         let Some(queue) = self.queue() else { return false };
-        if droppable && queue.len() >= WAITING_DROPPABLE_MAX {
-            return false;
-        }
         message.push(b'\n');
-        match queue.try_send(message) {
-            Ok(()) => true,
-            Err(TrySendError::Full(_)) => {
-                log::warn!("a notification was lost: {WAITING_MAX} wait for a client that does not read");
-                false
-            }
-            Err(TrySendError::Disconnected(_)) => false,
+        let taken = queue.offer(message, if droppable { WAITING_DROPPABLE_MAX } else { WAITING_MAX });
+        if !taken && !droppable {
+            log::warn!("a notification was lost: too many wait for a client that does not read");
         }
+        taken
     }
 
     fn send_behind_offers(&self, mut message: Vec<u8>) {
         message.push(b'\n');
         match self.queue() {
-            Some(queue) => drop(queue.send(message)),
+            Some(queue) => queue.push_when_there_is_room(message),
             None => self.writer.write(&message),
         }
     }

@@ -3,6 +3,7 @@
 pub mod beneath;
 pub mod cancel;
 pub mod child;
+pub mod environment;
 mod launch;
 mod orphan;
 mod reaper;

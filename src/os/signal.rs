@@ -4,6 +4,8 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use nix::libc;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, signal};
@@ -44,6 +46,21 @@ impl Termination {
             }
         }
     }
+}
+
+/// Makes a command start with no signal blocked and with those of [`ignore_fatal_writes`] at their defaults, whatever holds here.
+pub fn start_with_defaults(command: &mut Command) {
+    let defaults = || {
+        let all = SigSet::all();
+        pthread_sigmask(SigmaskHow::SIG_UNBLOCK, Some(&all), None)?;
+        for number in [Signal::SIGPIPE, Signal::SIGXFSZ] {
+            // SAFETY: no handler is installed, so no code runs in a signal's context.
+            unsafe { signal(number, SigHandler::SigDfl) }?;
+        }
+        Ok(())
+    };
+    // SAFETY: the closure runs between fork and exec; it makes two kinds of system call, and neither allocates nor takes a lock.
+    unsafe { command.pre_exec(defaults) };
 }
 
 fn is_ignored(number: Signal) -> bool {

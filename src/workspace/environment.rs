@@ -111,7 +111,7 @@ impl fmt::Debug for BadName {
 impl std::error::Error for BadName {}
 
 /// Whether a variable looks like a credential. Names are compared in upper case.
-fn is_credential(name: &OsStr, value: &OsStr) -> bool {
+pub fn is_credential(name: &OsStr, value: &OsStr) -> bool {
     let name = name.as_bytes().to_ascii_uppercase();
     let is = |known: &str| known.as_bytes() == name;
     if POINTERS.iter().any(|known| is(known)) {

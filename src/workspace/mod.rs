@@ -12,7 +12,7 @@ mod root;
 mod write;
 
 pub use descriptor::{Descriptor, Kind};
-pub use environment::Environment;
+pub use environment::{Environment, is_credential};
 pub use error::{Error, Name};
 pub use path::RelPath;
 pub use process::{Ended, Output, Run, Shell, Watch};

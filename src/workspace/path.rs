@@ -1,6 +1,6 @@
 //! A name inside the workspace that has been checked, so that it need not be checked again.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::path::Path;
 
 /// A normalised name relative to the root: no empty, `.` or `..` element, no NUL; the root itself is `.`.
@@ -11,7 +11,7 @@ use std::path::Path;
 pub struct RelPath(String);
 
 impl RelPath {
-    /// The name as a tool prints it.
+    /// The name itself. A tool prints it through `Display`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -75,8 +75,16 @@ impl RelPath {
 }
 
 impl fmt::Display for RelPath {
+    /// The name on one line: control characters, with which it could pass for something else, are escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        for letter in self.0.chars() {
+            if letter.is_control() {
+                write!(f, "{}", letter.escape_default())?;
+            } else {
+                f.write_char(letter)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -128,6 +136,13 @@ mod tests {
         for (given, wanted) in [("/", "."), ("/etc/passwd", "etc/passwd"), ("/../etc", "etc"), ("etc", "etc")] {
             assert_eq!(RelPath::clean(given, &roots).unwrap().as_str(), wanted);
         }
+    }
+
+    #[test]
+    fn a_name_is_shown_on_one_line() {
+        let path = RelPath::clean("a\u{1b}[2J\n\u{9b}ü", &[]).unwrap();
+        assert_eq!(path.to_string(), "a\\u{1b}[2J\\n\\u{9b}ü");
+        assert_eq!(path.as_str(), "a\u{1b}[2J\n\u{9b}ü");
     }
 
     #[test]

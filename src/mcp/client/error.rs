@@ -131,6 +131,8 @@ pub enum Ended {
     NotReading,
     /// The stream broke.
     Broken(io::ErrorKind),
+    /// The server printed more lines that are no messages than are skipped.
+    NotTheProtocol,
 }
 
 impl Closed {
@@ -270,6 +272,7 @@ impl fmt::Display for Closed {
             Ended::ByUs => f.write_str("the connection to the server was closed"),
             Ended::Exited(status) => write!(f, "the server ended ({status})"),
             Ended::EndOfStream => f.write_str("the server closed its output"),
+            Ended::NotTheProtocol => f.write_str("the server prints what is not the protocol"),
             Ended::NotReading => f.write_str("the server no longer reads its input"),
             Ended::Broken(kind) => write!(f, "the connection to the server broke: {kind}"),
         }

@@ -35,6 +35,9 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// How many bad lines of one server are logged; the rest are counted.
 const NOISE_LOGGED: u64 = 20;
 
+/// How many are skipped before the server is taken for a program that does not speak the protocol at all.
+const NOISE_MAX: u64 = 10_000;
+
 /// How much of a bad line is shown.
 const NOISE_MAX_CHARS: usize = 200;
 
@@ -199,6 +202,10 @@ impl Shared {
         if *why == Malformed::NotJson {
             self.first_noise.get_or_init(shown);
         }
+        if count == NOISE_MAX {
+            let stderr = self.transport.stderr();
+            self.closed(Closed { how: Ended::NotTheProtocol, stderr });
+        }
         if count < NOISE_LOGGED {
             log::warn!("an MCP server sent a line that is no message, skipped ({why}): {}", shown());
         } else if count == NOISE_LOGGED {
@@ -290,7 +297,7 @@ impl Shared {
         if method == method::PING {
             return self.answer(&id, Ok("{}"), &Until::now());
         }
-        let cancel = match self.asks.begin(&id, ASKS_MAX) {
+        let cancel = match self.asks.begin(&id, 0, ASKS_MAX, 0) {
             Ok(cancel) => cancel,
             Err(Refusal::SameId) => {
                 let error = ErrorObject::new(jsonrpc::code::INVALID_REQUEST, "a request of this id is under way");

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
+use crate::os::signal;
+
 /// How long each polite step of closing is given.
 pub const GRACE: Duration = Duration::from_secs(2);
 
@@ -84,6 +86,7 @@ impl Process {
         if let Some(directory) = &launch.directory {
             command.current_dir(directory);
         }
+        signal::start_with_defaults(&mut command);
         let mut child = command.spawn()?;
         let pipes = Pipes {
             stdin: child.stdin.take().map(OwnedFd::from),

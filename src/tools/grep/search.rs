@@ -176,7 +176,10 @@ impl Searcher {
     /// Adds to `hits` the lines of the file last read that match, in order. Its name is `path`.
     pub(super) fn search(&mut self, path: &[u8], hits: &mut Vec<Hit>, cancel: &Cancel) {
         let text = self.buffer.get(..self.filled).unwrap_or_default();
-        let mut lines = Lines { path, shared_path: None, text, piece: 0, counted: 0, line: 1, left: self.most, hits };
+        // A byte order mark is no part of the first line.
+        let from = if text.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+        let mut lines =
+            Lines { path, shared_path: None, text, piece: from, counted: from, line: 1, left: self.most, hits };
         while lines.left > 0 && !cancel.is_cancelled() {
             let rest = text.get(lines.piece..).unwrap_or_default();
             if rest.is_empty() {
@@ -367,7 +370,9 @@ mod tests {
     fn anchors_are_the_lines_and_a_carriage_return_is_no_part_of_it() {
         assert_eq!(texts("^a$", b"a\nba\nab\na\r\na"), ["a", "a", "a"]);
         assert_eq!(texts("a.$", b"ab\r\na\r\n"), ["ab"]);
-        assert_eq!(texts("\\Aa\\z", b"a\nba\nab\na"), ["a", "a"]);
+        assert_eq!(texts("\\Aa\\z", b"a\nba\nab\na\r\na"), ["a", "a", "a"]);
+        // A byte order mark is no part of the first line.
+        assert_eq!(texts("^one", b"\xef\xbb\xbfone\none"), ["one", "one"]);
         assert_eq!(texts("a[^b]c", b"a\nc\na c\n"), ["a c"]);
         assert_eq!(texts("(?s)a.c", b"a\nc\naxc\n"), ["axc"]);
     }
