@@ -160,5 +160,9 @@ fn a_wrong_command_line_is_one_clear_line_and_status_2() {
     let missing =
         Command::new(env!("CARGO_BIN_EXE_berth")).args(["execute", "--root", "/no/such/place"]).output().unwrap();
     assert_eq!(missing.status.code(), Some(1));
-    assert!(String::from_utf8(missing.stderr).unwrap().starts_with("berth execute: /no/such/place: "));
+    assert!(
+        String::from_utf8(missing.stderr)
+            .unwrap()
+            .starts_with("berth execute: cannot open the workspace's directory /no/such/place: ")
+    );
 }

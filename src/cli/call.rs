@@ -1,6 +1,7 @@
 //! `berth call`: calls one tool, here or at a target, and prints what it answers.
 
 use std::io::{self, IsTerminal, Read, Write};
+use std::sync::{Mutex, PoisonError};
 
 use lexopt::prelude::*;
 use serde_json::{Map, Value as Json};
@@ -23,10 +24,12 @@ usage: berth call TOOL [KEY=VALUE ...] [OPTION ...]
   --json OBJECT         the arguments as JSON; - reads them from standard input
   --on cmd:'COMMAND'    call the tool of an executor that this command starts
   --root DIR            the directory the tools act in [this one]
+  --pass-env A,B        variables that look like credentials but are passed to commands all the same: SSH_AUTH_SOCK, for one
   --yes                 do not ask
   --output text|json    json prints the whole result [text]
 
-Progress goes to standard error. Exit status: 0 done, 1 the tool failed, 2 usage, 4 no executor, 5 nobody could be asked, 130 interrupted.
+What a command prints is shown as it comes, on standard error, before the result.
+Exit status: 0 done, 1 the tool or bash's command failed, 2 usage, 4 no executor, 5 nobody could be asked, 130 interrupted.
 examples: berth call grep pattern='fn main' path=src
           berth call bash command='cargo test' --yes
 ";
@@ -77,10 +80,16 @@ pub(super) fn run(parser: &mut lexopt::Parser) -> Result<Status, Error> {
     if !asked.yes && !only_looks(tool) {
         allowed(&name, &arguments, &cancel)?;
     }
-    let outcome = executor.call(&name, arguments, &cancel, &ToStderr);
+    let progress = ToStderr::default();
+    let outcome = executor.call(&name, arguments, &cancel, &progress);
     drop(executor);
     match outcome {
-        Ok(result) => show(&result, asked.output),
+        Ok(result) => {
+            let status = show(&result, asked.output, &progress.shown())?;
+            // A command that failed is no failure of the tool, but a script that goes on after it would be surprised.
+            let failed = name == "bash" && !result.content.iter().any(|part| words(part).ends_with("[exit 0]"));
+            Ok(if failed { Status::Failed } else { status })
+        }
         Err(executor::Error::Cancelled) => Err(Error::new(Status::Interrupted, "interrupted")),
         Err(error @ executor::Error::Unreachable(_)) => Err(Error::new(Status::Unreachable, error.to_string())),
         Err(error) => Err(Error::new(Status::Failed, error.to_string())),
@@ -118,7 +127,20 @@ fn allowed(name: &str, arguments: &Map<String, Json>, cancel: &Cancel) -> Result
 }
 
 /// Progress for the person, as it comes.
-struct ToStderr;
+#[derive(Default)]
+struct ToStderr {
+    shown: Mutex<String>,
+}
+
+/// How much of what was shown is remembered.
+const SHOWN_MAX_BYTES: usize = 64 * 1024;
+
+impl ToStderr {
+    /// What the person has seen, from its beginning.
+    fn shown(&self) -> String {
+        std::mem::take(&mut *self.shown.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
 
 impl Progress for ToStderr {
     fn wanted(&self) -> bool {
@@ -126,12 +148,12 @@ impl Progress for ToStderr {
     }
 
     fn report(&self, message: &str) {
-        let mut text = clean::lines(message);
-        if !text.ends_with('\n') {
-            text.push('\n');
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        if shown.len() < SHOWN_MAX_BYTES {
+            shown.push_str(message);
         }
         // Nobody is left to be told when standard error is gone.
-        let _ = io::stderr().write_all(text.as_bytes());
+        let _ = io::stderr().write_all(clean::lines(message).as_bytes());
     }
 }
 
@@ -183,7 +205,7 @@ fn whole(text: &str) -> Option<Json> {
     text.parse::<i64>().map(Json::from).or_else(|_| text.parse::<u64>().map(Json::from)).ok()
 }
 
-fn show(result: &CallResult, output: Output) -> Result<Status, Error> {
+fn show(result: &CallResult, output: Output, shown: &str) -> Result<Status, Error> {
     #[derive(serde::Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Shown<'a> {
@@ -204,9 +226,10 @@ fn show(result: &CallResult, output: Output) -> Result<Status, Error> {
     if result.is_error {
         return Err(Error::new(Status::Failed, words));
     }
-    // A program that reads the output gets the bytes as they are; a terminal gets nothing it would obey.
+    // A program that reads the output gets the bytes as they are; a terminal gets nothing it would obey, and nothing twice.
     if io::stdout().is_terminal() {
-        words = clean::lines(&words);
+        let rest = words.strip_prefix(shown).filter(|_| io::stderr().is_terminal());
+        words = clean::lines(rest.unwrap_or(&words));
     }
     if !words.is_empty() && !words.ends_with('\n') {
         words.push('\n');

@@ -12,14 +12,15 @@ use crate::executor::CodingService;
 use crate::mcp::connection::Eras;
 use crate::mcp::stdio;
 use crate::tools::Settings;
-use crate::workspace::{Environment, Kind};
+use crate::workspace::Kind;
 
 const HELP: &str = "\
-berth execute serves the coding tools of a directory over MCP, on standard input and output, until the input ends.
+berth execute serves the coding tools of a directory over MCP, on standard input and output. The end of the input ends the session,
+with every call still running: keep it open until the answers are there.
 
 usage: berth execute [OPTION ...]
 
-  --root DIR            the directory the tools act in, and nowhere else [this one]
+  --root DIR            the directory the file tools act in, and nowhere else; commands start there [this one]
   --max-read-bytes N    the most bytes of a file the tools read [2097152]
   --pass-env A,B        variables that look like credentials but are passed to commands all the same
   --kind K              what this place is, for the record: local, container or remote [remote]
@@ -35,7 +36,10 @@ pub(super) fn run(parser: &mut lexopt::Parser) -> Result<Status, Error> {
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return print(HELP),
-            Long("root") => place.root = Some(parser.value()?.into()),
+            Long(option @ ("root" | "pass-env")) => {
+                let option = option.to_owned();
+                place.take(&option, parser)?;
+            }
             Long("max-read-bytes") => {
                 let value = text(parser, "--max-read-bytes")?;
                 match value.parse::<u64>() {
@@ -45,11 +49,6 @@ pub(super) fn run(parser: &mut lexopt::Parser) -> Result<Status, Error> {
                         return Err(Error::usage(format!("--max-read-bytes: {value:?} is not a number of bytes")));
                     }
                 }
-            }
-            Long("pass-env") => {
-                let names = text(parser, "--pass-env")?;
-                place.options.pass_env =
-                    Environment::names(&names).map_err(|error| Error::usage(format!("--pass-env: {error}")))?;
             }
             Long("kind") => {
                 let kind = text(parser, "--kind")?;

@@ -12,7 +12,7 @@ use crate::os::cancel::Cancel;
 use crate::os::child;
 use crate::os::signal::Termination;
 use crate::tools::{DEFAULT_MAX_READ_BYTES, Settings};
-use crate::workspace::{Options, Workspace};
+use crate::workspace::{Environment, Options, Workspace};
 
 /// Where tools run, and how.
 pub(super) struct Place {
@@ -37,6 +37,11 @@ impl Place {
                 self.target = target.parse().map_err(|error| Error::usage(format!("--on: {error}")))?;
             }
             "root" => self.root = Some(parser.value()?.into()),
+            "pass-env" => {
+                let names = text(parser, "--pass-env")?;
+                self.options.pass_env =
+                    Environment::names(&names).map_err(|error| Error::usage(format!("--pass-env: {error}")))?;
+            }
             _ => return Err(Error::usage(format!("invalid option '--{option}'"))),
         }
         Ok(())
@@ -55,7 +60,7 @@ impl Place {
                     return Err(Error::usage("--root and --on do not go together")
                         .hint("give the root to the command: --on cmd:'berth execute --root DIR'"));
                 }
-                match Remote::start(words, cancel) {
+                match Remote::start(words, &self.options.pass_env, cancel) {
                     Ok(remote) => Ok(Box::new(remote)),
                     Err(crate::executor::Error::Cancelled) => Err(Error::new(Status::Interrupted, "interrupted")),
                     Err(error) => Err(Error::new(Status::Unreachable, error.to_string())),
@@ -67,8 +72,7 @@ impl Place {
     /// The workspace here.
     pub(super) fn workspace(self) -> Result<Workspace, Error> {
         let root = self.root.unwrap_or_else(|| PathBuf::from("."));
-        Workspace::open(&root, self.options)
-            .map_err(|error| Error::new(Status::Failed, format!("{}: {error}", root.display())))
+        Workspace::open(&root, self.options).map_err(|error| Error::new(Status::Failed, error.to_string()))
     }
 }
 

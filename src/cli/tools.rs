@@ -15,6 +15,7 @@ usage: berth tools [OPTION ...]
 
   --on cmd:'COMMAND'    the tools of an executor that this command starts
   --root DIR            the directory the tools act in [this one]
+  --pass-env A,B        variables that look like credentials but are passed to COMMAND all the same: SSH_AUTH_SOCK, for one
   --output text|json    json prints the listing as a client gets it [text]
 
 example: berth tools --on cmd:'ssh host berth execute --root /work'
@@ -35,14 +36,17 @@ pub(super) fn run(parser: &mut lexopt::Parser) -> Result<Status, Error> {
         }
     }
     let executor = place.executor(&interruption()?)?;
+    // A client gets them by name, whatever the executor's own order.
+    let mut tools = executor.tools().to_vec();
+    tools.sort_by(|one, other| one.name.cmp(&other.name));
     match output {
-        Output::Text => print(&executor.tools().iter().map(described).collect::<String>()),
+        Output::Text => print(&tools.iter().map(described).collect::<String>()),
         Output::Json => {
             #[derive(Serialize)]
             struct Listing<'a> {
                 tools: &'a [Tool],
             }
-            let listing = serde_json::to_string(&Listing { tools: executor.tools() })
+            let listing = serde_json::to_string(&Listing { tools: &tools })
                 .map_err(|error| Error::new(Status::Failed, format!("the listing has no JSON form: {error}")))?;
             print_json(listing)
         }

@@ -19,12 +19,12 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Starts `argv` without a shell, with this process's environment less its credentials (design 7), and asks it for its tools. Blocks
-    /// until it has answered or `cancel` is thrown.
-    pub fn start(argv: &[String], cancel: &Cancel) -> Result<Self, Error> {
+    /// Starts `argv` without a shell, with this process's environment less its credentials except those named in `pass_env` (design 7), and
+    /// asks it for its tools. Blocks until it has answered or `cancel` is thrown.
+    pub fn start(argv: &[String], pass_env: &[String], cancel: &Cancel) -> Result<Self, Error> {
         let mut launch = Launch::new(argv);
         launch.environment =
-            Environment::inherit(&[]).iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+            Environment::inherit(pass_env).iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let server = ChildServer::spawn(&launch).map_err(unreachable)?;
         // An executor has a session, so the handshake comes first (spec executor 1.1).
         let options = Options { era: EraChoice::Legacy, cancel: cancel.clone(), ..Options::new(implementation()) };

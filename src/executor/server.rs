@@ -65,7 +65,8 @@ impl Session for CodingSession {
         Offer {
             server: implementation(),
             instructions: Some(format!(
-                "Coding tools ({}) that act in {root} and nowhere else. Paths are relative to it, or absolute below it.",
+                "Coding tools ({}). The file tools act in {root} and nowhere else; paths are relative to it, or absolute below it. \
+                 Commands start there.",
                 names.join(", ")
             )),
             tools: Some(false),

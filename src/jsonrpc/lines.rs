@@ -85,6 +85,11 @@ impl Lines {
         }
     }
 
+    /// How many bytes of a line without an end are held.
+    pub fn partial(&self) -> usize {
+        self.end.saturating_sub(self.start)
+    }
+
     fn advance(&mut self) -> Option<Found> {
         loop {
             let line_end =

@@ -191,9 +191,7 @@ impl<'a> Members<'a> {
                 (None, _) => Ok(Message::Notification { method, params }),
                 (Some(_), Some(id)) => Ok(Message::Request { id, method, params }),
                 // Never carried out as a notification (trap T2).
-                (Some(_), None) => {
-                    Err(Malformed::Invalid { id: None, why: "\"id\" must be a string of at most 1 KiB or an integer" })
-                }
+                (Some(_), None) => Err(Malformed::Invalid { id: None, why: "\"id\" must be a string or an integer" }),
             };
         }
         match (self.result, self.error) {

@@ -11,7 +11,7 @@ mod peer;
 pub mod strict;
 
 pub use batch::{BATCH_MAX_MESSAGES, members};
-pub use id::{ID_MAX_BYTES, Id};
+pub use id::Id;
 pub use lines::{LINE_MAX_BYTES, Line, Lines};
 pub use message::{
     ErrorObject, Malformed, Message, code, write_error, write_notification, write_request, write_result,

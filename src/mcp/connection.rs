@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
 
 use crossbeam_channel::{bounded, select};
 use serde::{Deserialize, Serialize};
@@ -27,7 +28,7 @@ use crate::os::cancel::Cancel;
 /// The most requests of one connection that are carried out or wait for it at a time; one more is refused.
 pub const IN_FLIGHT_MAX: usize = 1024;
 
-/// The most bytes of parameters that are held for them together; beyond it a request is refused unless it is the only one.
+/// The most bytes of parameters and ids that are held for them together; beyond it a request is refused unless it is the only one.
 pub const IN_FLIGHT_MAX_BYTES: usize = 64 * 1024 * 1024;
 
 /// The most resources a client with a handshake may watch.
@@ -268,7 +269,7 @@ impl Connection {
             }
             None => match self.running.begin(
                 &id,
-                params.map_or(0, |params| params.get().len()),
+                params.map_or(0, |params| params.get().len()).saturating_add(id.heap_bytes()),
                 IN_FLIGHT_MAX,
                 IN_FLIGHT_MAX_BYTES,
             ) {
@@ -332,6 +333,7 @@ impl Connection {
     fn greet(self: &Arc<Self>, params: Option<&RawValue>) -> Result<Vec<u8>, ErrorObject> {
         let client = Arc::new(legacy::client(params)?);
         let opened = self.open(&client)?;
+        log::info!("a client at {}: {}", client.version, client.info.as_ref().map_or("?", |info| &info.name));
         let result = legacy::greeting(&client, &opened.offer);
         let replaced = {
             let mut state = self.state();
@@ -475,6 +477,7 @@ impl Job {
     /// Carries the request out and sends its answer, unless it was cancelled meanwhile. A panic becomes the request's error.
     pub fn run(self) {
         let connection = &self.connection;
+        let began = Instant::now();
         // Cancelled while it waited for its turn: then it never begins.
         if self.cancel.is_cancelled() {
             connection.running.end(&self.id);
@@ -489,6 +492,7 @@ impl Job {
             Ok((outcome, offered)) => (outcome, offered),
             Err(_) => (Err(panicked(&self.method)), true),
         };
+        log::debug!("{} {} took {:?}", self.method, self.id, began.elapsed());
         if !connection.running.end(&self.id) {
             return;
         }

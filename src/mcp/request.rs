@@ -182,7 +182,7 @@ impl<'a> Envelope<'a> {
         if let Some(token) = envelope.token
             && jsonrpc::Id::parse(token).is_none()
         {
-            return Err(invalid_params("\"progressToken\" must be a string of at most 1 KiB or an integer"));
+            return Err(invalid_params("\"progressToken\" must be a string or an integer"));
         }
         Ok(envelope)
     }

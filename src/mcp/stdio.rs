@@ -96,6 +96,10 @@ pub fn serve(
     crew.over.store(true, Ordering::SeqCst);
     if end == End::Input {
         crew.wait_for_requests(GRACE);
+        match connection.under_way() {
+            0 => {}
+            count => log::warn!("the input ended: calls that were still running are cancelled, {count} of them"),
+        }
     }
     connection.close();
     let waiting = std::mem::take(&mut crew.state().waiting);
@@ -219,6 +223,10 @@ impl Crew {
                     self.outlet.flush_answers(answers);
                     match source.read(lines.space()) {
                         Ok(0) => {
+                            match lines.partial() {
+                                0 => {}
+                                bytes => log::warn!("the input ended inside a line: its {bytes} bytes are dropped"),
+                            }
                             let _ = self.ended.try_send(End::Input);
                             return None;
                         }
