@@ -9,6 +9,7 @@ mod message;
 mod oversize;
 mod peer;
 pub mod strict;
+pub mod text;
 
 pub use batch::{BATCH_MAX_MESSAGES, members};
 pub use id::Id;

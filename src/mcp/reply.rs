@@ -6,7 +6,10 @@ use serde_json::{Map, Value};
 
 use super::protocol::{Era, Version, key};
 use super::server::{Outcome, Page};
-use super::types::{CallResult, Completion, Prompt, PromptResult, Resource, ResourceContents, ResourceTemplate, Tool};
+use super::types::{
+    CallResult, Completion, Content, Prompt, PromptResult, Resource, ResourceContents, ResourceTemplate, Tool,
+};
+use crate::jsonrpc::text::write_string;
 
 /// What a request is answered with.
 pub(super) enum Reply {
@@ -106,7 +109,8 @@ impl Reply {
 }
 
 fn write_call(object: &mut Object<'_>, result: &CallResult, version: Version) {
-    object.field("content", &result.content);
+    object.name("content");
+    write_content(object.out, &result.content);
     // An object from 2025-06-18, any value at 2026-07-28; another value to an older client would be refused (rmcp 1340).
     match &result.structured_content {
         Some(value) if version >= Version::V2026_07_28 || (version >= Version::V2025_06_18 && value.is_object()) => {
@@ -117,6 +121,26 @@ fn write_call(object: &mut Object<'_>, result: &CallResult, version: Version) {
     if result.is_error {
         object.field("isError", &true);
     }
+}
+
+/// Words, which is what most answers are, are written by hand.
+fn write_content(out: &mut Vec<u8>, content: &[Content]) {
+    out.push(b'[');
+    for (number, part) in content.iter().enumerate() {
+        if number > 0 {
+            out.push(b',');
+        }
+        match part {
+            Content::Text { text } => {
+                out.extend_from_slice(br#"{"type":"text","text":"#);
+                write_string(out, text);
+                out.push(b'}');
+            }
+            // Writing to a Vec cannot fail, and every kind has a JSON form.
+            other => drop(serde_json::to_writer(&mut *out, other)),
+        }
+    }
+    out.push(b']');
 }
 
 fn has_member(text: &RawValue, name: &str) -> bool {
@@ -240,6 +264,18 @@ mod tests {
         let null = with(Value::Null);
         assert!(!has(&object, Version::V2025_03_26) && has(&object, Version::V2025_06_18));
         assert!(!has(&null, Version::V2025_11_25) && has(&null, Version::V2026_07_28));
+    }
+
+    #[test]
+    fn content_is_written_part_by_part() {
+        let content = vec![
+            Content::text("a\"\n"),
+            Content::Image { data: "aGk=".into(), mime_type: "image/png".into() },
+            Content::text(""),
+        ];
+        let mut out = Vec::new();
+        write_content(&mut out, &content);
+        assert_eq!(String::from_utf8(out).unwrap(), serde_json::to_string(&content).unwrap());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use rustix::fs::Stat;
 
 use super::schema::{self, Argument};
 use super::{Arguments, Call, Definition, Effect, Failure, Settings, Tool};
+use crate::jsonrpc::text;
 use crate::os::cancel::Cancel;
 use crate::workspace::{self, RelPath, Workspace};
 
@@ -214,7 +215,7 @@ impl Lines {
         };
         let room = MAX_LINE.saturating_sub(self.shown.len() - start);
         let (kept, cut) = text.split_at(room.min(text.len()));
-        self.shown.extend_from_slice(kept);
+        text::extend(&mut self.shown, kept);
         self.cut += cut.len();
     }
 
@@ -231,7 +232,7 @@ impl Lines {
                 break;
             }
         }
-        self.shown.extend_from_slice(digits.get(from.min(14)..).unwrap_or_default());
+        text::extend(&mut self.shown, digits.get(from.min(14)..).unwrap_or_default());
         self.shown.push(b'\t');
     }
 
