@@ -1,55 +1,68 @@
 //! JSON strings, written fast: a tool's answer is text with a quote, a tab or a line end every few bytes.
 //!
 //! A general writer copies what stands between two escapes with a call of `memcpy` each, and musl's costs more to begin than a short copy
-//! takes: it was two thirds of the time of a small `read` in the static binary. Here short runs are copied in blocks of a fixed size,
-//! which the compiler turns into moves.
+//! takes: it was two thirds of the time of a small `read` in the static binary. Here bytes are gathered in a block, and copied when that
+//! is full.
 
-/// The size of a block.
-const BLOCK: usize = 16;
+/// The size of a block. No escape is longer than its spare end.
+const BLOCK: usize = 1024;
+const SPARE: usize = 8;
 
 /// Appends `text` as a JSON string with its quotes. The same bytes as any compact writer's.
 pub fn write_string(out: &mut Vec<u8>, text: &str) {
     out.reserve(text.len() + text.len() / 8 + 2);
-    out.push(b'"');
-    let mut rest = text.as_bytes();
-    while !rest.is_empty() {
-        let plain = rest.iter().position(|byte| *byte < 0x20 || matches!(byte, b'"' | b'\\')).unwrap_or(rest.len());
-        let (run, after) = rest.split_at_checked(plain).unwrap_or((rest, &[]));
-        extend(out, run);
-        let Some((byte, after)) = after.split_first() else { break };
-        match byte {
-            b'"' | b'\\' => out.extend_from_slice(&[b'\\', *byte]),
-            b'\n' => out.extend_from_slice(br"\n"),
-            b'\t' => out.extend_from_slice(br"\t"),
-            b'\r' => out.extend_from_slice(br"\r"),
-            0x08 => out.extend_from_slice(br"\b"),
-            0x0c => out.extend_from_slice(br"\f"),
+    let mut block = Block { bytes: [0; BLOCK], used: 0 };
+    block.push(b'"');
+    for byte in text.bytes() {
+        if block.used > BLOCK - SPARE {
+            block.flush(out);
+        }
+        let short = match byte {
+            0x20..=0x21 | 0x23..=0x5b | 0x5d.. => {
+                block.push(byte);
+                continue;
+            }
+            b'"' | b'\\' => byte,
+            b'\n' => b'n',
+            b'\t' => b't',
+            b'\r' => b'r',
+            0x08 => b'b',
+            0x0c => b'f',
             control => {
                 const DIGITS: &[u8; 16] = b"0123456789abcdef";
                 let digit = |value: u8| DIGITS.get(usize::from(value & 0xf)).copied().unwrap_or(b'0');
-                out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(control >> 4), digit(*control)]);
+                for byte in [b'\\', b'u', b'0', b'0', digit(control >> 4)] {
+                    block.push(byte);
+                }
+                block.push(digit(control));
+                continue;
             }
-        }
-        rest = after;
+        };
+        block.push(b'\\');
+        block.push(short);
     }
-    out.push(b'"');
+    block.push(b'"');
+    block.flush(out);
 }
 
-/// Appends bytes that are mostly few.
-pub fn extend(out: &mut Vec<u8>, bytes: &[u8]) {
-    if bytes.len() > 16 * BLOCK {
-        return out.extend_from_slice(bytes);
+/// Bytes on their way.
+struct Block {
+    bytes: [u8; BLOCK],
+    used: usize,
+}
+
+impl Block {
+    /// Adds a byte. There is room: who fills it flushes it before the spare end.
+    fn push(&mut self, byte: u8) {
+        if let Some(place) = self.bytes.get_mut(self.used) {
+            *place = byte;
+            self.used += 1;
+        }
     }
-    let (blocks, rest) = bytes.as_chunks::<BLOCK>();
-    for block in blocks {
-        out.extend_from_slice(block);
-    }
-    let (blocks, rest) = rest.as_chunks::<4>();
-    for block in blocks {
-        out.extend_from_slice(block);
-    }
-    for byte in rest {
-        out.push(*byte);
+
+    fn flush(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.bytes.get(..self.used).unwrap_or_default());
+        self.used = 0;
     }
 }
 

@@ -9,7 +9,6 @@ use rustix::fs::Stat;
 
 use super::schema::{self, Argument};
 use super::{Arguments, Call, Definition, Effect, Failure, Settings, Tool};
-use crate::jsonrpc::text;
 use crate::os::cancel::Cancel;
 use crate::workspace::{self, RelPath, Workspace};
 
@@ -215,7 +214,7 @@ impl Lines {
         };
         let room = MAX_LINE.saturating_sub(self.shown.len() - start);
         let (kept, cut) = text.split_at(room.min(text.len()));
-        text::extend(&mut self.shown, kept);
+        self.shown.extend_from_slice(kept);
         self.cut += cut.len();
     }
 
@@ -232,7 +231,7 @@ impl Lines {
                 break;
             }
         }
-        text::extend(&mut self.shown, digits.get(from.min(14)..).unwrap_or_default());
+        self.shown.extend_from_slice(digits.get(from.min(14)..).unwrap_or_default());
         self.shown.push(b'\t');
     }
 
