@@ -457,26 +457,32 @@ mod tests {
         spawn("/bin/sh", &["sh", "-c", line], Output::Together).unwrap()
     }
 
-    /// Reads one of a child's pipes until `enough` of it has come, or to its end.
-    fn read(pipe: &mut Option<File>, enough: impl Fn(&str) -> bool) -> String {
+    /// Reads one of a child's pipes until `enough` of it has come, or to its end: which may come a moment after the command's own, since a
+    /// process that another test forks meanwhile holds a copy for that moment.
+    fn read_bytes(pipe: &mut Option<File>, enough: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         let deadline = soon();
         let pipe = pipe.as_mut().unwrap();
-        let mut text = Vec::new();
+        let mut bytes = Vec::new();
         loop {
             let mut buffer = [0; 4096];
             match pipe.read(&mut buffer) {
-                Ok(0) => return String::from_utf8(text).unwrap(),
-                Ok(count) => text.extend(&buffer[..count]),
+                Ok(0) => return bytes,
+                Ok(count) => bytes.extend(&buffer[..count]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    assert!(Instant::now() < deadline, "too long; so far {:?}", String::from_utf8_lossy(&text));
+                    assert!(Instant::now() < deadline, "too long; so far {:?}", String::from_utf8_lossy(&bytes));
                     wait_readable(&[pipe.as_fd()], LONG);
                 }
                 Err(error) => panic!("{error}"),
             }
-            if std::str::from_utf8(&text).is_ok_and(&enough) {
-                return String::from_utf8(text).unwrap();
+            if enough(&bytes) {
+                return bytes;
             }
         }
+    }
+
+    fn read(pipe: &mut Option<File>, enough: impl Fn(&str) -> bool) -> String {
+        let bytes = read_bytes(pipe, |bytes| std::str::from_utf8(bytes).is_ok_and(&enough));
+        String::from_utf8(bytes).unwrap()
     }
 
     fn to_end(pipe: &mut Option<File>) -> String {
@@ -534,9 +540,7 @@ mod tests {
             }
             .spawn(&Cancel::new())
             .unwrap();
-            let mut output = Vec::new();
-            while child.wait_exit(soon()).is_none() {}
-            child.stdout.take().unwrap().read_to_end(&mut output).unwrap();
+            let output = read_bytes(&mut child.stdout, |_| false);
             assert_eq!(ends(child), (Some(Exit::Code(0)), Tree::Gone));
             output
         };
